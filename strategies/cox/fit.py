@@ -6,22 +6,21 @@ The score is ``sum over events of x_i - sum over k of lambda_k x_k`` (`risk_sets
 is the weighted products less what lambda takes (`RiskSets.taken_by`). The server weighs each
 sample's sines and cosines by ``E_k`` before it masks them, so parties see no time.
 
-Where labelled rows were completed, their columns are means given those of the parties that have
-them, about which ``x' beta`` still varies, with variance v under a joint normal model. A sample
-then has on average the hazard ``exp(eta + v / 2)`` (regression calibration: Prentice, 1982), so the
-server multiplies ``E_k`` by ``exp(v / 2)`` at each evaluation, and errors are a sandwich.
+Where labelled rows were completed, the server multiplies ``E_k`` by ``exp(v / 2)`` at each
+evaluation, puts the hazards of samples still at risk in place of these (`unseen`), and errors are a
+sandwich.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import linalg
 
-from flwr_vertical.arrays import Array, Flags, Indices
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import DataError
 from flwr_vertical.policy.defaults import vectors_of_products
 from flwr_vertical.products import Moments
 from strategies.cox.risk_sets import RiskSets
+from strategies.cox.unseen import Completed, UnseenHazards
 from strategies.linear.masked_means.columns import EvaluatedColumns
 from strategies.linear.masked_means.evaluate import Bound, MaskedMeans, Placed
 from strategies.linear.masked_means.fourier import Expansion, expand
@@ -36,8 +35,6 @@ _ROUNDING = 1e-3
 _NEAR = 5e-3
 """Standard errors to the maximum at which the information is asked for: Newton's last step leaves
 about the square."""
-_LEAST_LEFT = 0.5
-"""Of the information in any direction: where the normal model leaves less, it takes too much."""
 _GROWS = 0.1
 """Of a column in standard deviations: a last step that is longer has no end."""
 _CONVERGED = 0.05
@@ -47,23 +44,6 @@ _SHOWN = 1.0 / 3.0
 _TELLS = 0.8
 """Share of the variance of times from which columns seem to be made of them: linear predictors with
 a standard deviation of 3 explain as much."""
-
-
-@dataclass(frozen=True)
-class Completed:
-    """What is not known of the columns of completed rows, in units of the columns as offered."""
-
-    unseen: Array  # (n_patterns, n_columns, n_columns): covariance about the means, by who holds
-    pattern: Indices  # (n,): of each row of the fit
-
-    def variance(self, beta: Array) -> Array:
-        """Return that of each row's linear predictor, shape (n,)."""
-        return np.asarray(np.einsum("pij,i,j->p", self.unseen, beta, beta)[self.pattern])
-
-    def between(self, beta: Array) -> Array:
-        """Return the covariance over rows of its derivative by the coefficients, halved."""
-        slopes = (self.unseen @ beta)[self.pattern]
-        return np.asarray(np.atleast_2d(np.cov(slopes.T, bias=True)))
 
 
 @dataclass(frozen=True)
@@ -89,7 +69,9 @@ class _At:
     """What was opened at some coefficients, in units of standard deviations."""
 
     slopes: Array  # (n_kept,)
-    sums: Array  # (n_knots,)
+    evaluated: tuple[Array, Array]  # (n_knots,), (n_knots, n_columns): sums, as opened
+    levels: Array  # (n_knots,)
+    sums: Array  # (n_knots,): of hazards of samples at risk
     columns: Array  # (n_knots, n_kept)
     log_likelihood: float
     opened: tuple[Placed, Expansion, Bound]  # What it was opened by
@@ -111,6 +93,7 @@ class PartialLikelihood(EvaluatedColumns):
         n = len(risk.event)
         super().__init__(means, opened, n, True, 0.0, None, follows)
         self._risk, self._names, self._completed = risk, names, completed
+        self._unseen = None if completed is None else UnseenHazards(completed, risk)
         centred = opened.with_vectors[0] - np.outer(self._mean, vectors.sum(axis=0))
         self._with = centred[self._kept] / self._scale[:, None]
         self._n_rows = n
@@ -167,49 +150,54 @@ class PartialLikelihood(EvaluatedColumns):
         if (total > (1.0 + _ROUNDING) * bound.total).any():
             return None
         unit = size * float(np.exp(placed.centre))
-        sums, columns = total * unit, columns[:, self._kept] / self._scale * unit[:, None]
-        of_events = float(self._with[:, 0] @ slopes + more @ self._risk.event)
-        value = self._risk.log_likelihood(of_events, sums)
-        self._here = _At(slopes, sums, columns, value, (placed, found, bound))
-        return 0.0, self._risk.levels(sums) @ columns
+        evaluated = total * unit, columns * unit[:, None]
+        sums, columns, gained = *evaluated, 0.0
+        if self._unseen is None:
+            levels = self._risk.levels(sums)
+        else:
+            at_risk = self._unseen.of(self._raw(slopes), *evaluated)
+            levels, sums, columns = at_risk.levels, at_risk.sums, at_risk.columns
+            gained = at_risk.gained
+        columns = columns[:, self._kept] / self._scale
+        value = self._risk.log_likelihood(float(self._with[:, 0] @ slopes) + gained, sums)
+        opened = placed, found, bound
+        self._here = _At(slopes, evaluated, levels, sums, columns, value, opened)
+        return 0.0, levels @ columns
 
-    def inform(self, here: _At) -> Array:
-        """Have the parties open the information where the sums were evaluated last."""
+    def inform(self, here: _At) -> tuple[Array, Array]:
+        """Have the parties open the information where the sums were evaluated last.
+
+        Returns what scores fall by with coefficients, and what they vary by, each (n_kept, n_kept).
+        """
         self._vectors -= self._of_products
         placed, expansion, bound = here.opened
-        levels = self._risk.levels(here.sums)
-        weights = levels @ self._risk.exposure * np.exp(self._more(here.slopes))
+        weights = here.levels @ self._risk.exposure * np.exp(self._more(here.slopes))
         size = float(weights.mean())
         weights = weights[None] / size
         bound = replace(bound, heaviest=float(weights.max()))
         opened, _ = self.means.open_information(
             placed, placed.centre, [expansion], [bound], weights
         )
-        kept = 1 + self._kept
-        products = opened[np.ix_(kept, kept)] / np.outer(self._scale, self._scale)
-        products *= size * float(np.exp(placed.centre))
-        return np.asarray(products - self._risk.taken_by(levels, here.columns))
+        products = opened[1:, 1:] * size * float(np.exp(placed.centre))
+        taken = self._risk.taken_by(here.levels, here.columns)
+        information = self._of_kept(products) - taken
+        if self._unseen is None:
+            return information, information
+        beta = self._raw(here.slopes)
+        curvature = self._unseen.curvature(beta, *here.evaluated, products, here.levels)
+        return self._of_kept(curvature), information + self._of_kept(
+            self._unseen.spread(beta, here.levels)
+        )
+
+    def _of_kept(self, products: Array) -> Array:
+        at = np.ix_(self._kept, self._kept)
+        return np.asarray(products[at] / np.outer(self._scale, self._scale))
 
     def _more(self, slopes: Array) -> Array:
         """Return half of the variance about each row's linear predictor, shape (n,)."""
         if self._completed is None:
             return np.zeros(self._n_rows)
         return self._completed.variance(self._raw(slopes)) / 2.0
-
-    def _curvature(self, information: Array, by_scores: Array) -> Array:
-        """Return what scores fall by with coefficients: completed, less than the information says.
-
-        In samples at risk normal columns ``x^`` have the mean ``(Sigma - V) beta`` by pattern,
-        whose covariance with ``V beta`` is minus that of ``V beta``. Of strong effects it is
-        smaller, as these change who is at risk: there scores at places before tell it, `by_scores`.
-        """
-        if self._completed is None:
-            return information
-        at = np.ix_(self._kept, self._kept)
-        found = self._completed.between(self._raw(self._here.slopes))[at]
-        left = information - self._risk.n_events * found / np.outer(self._scale, self._scale)
-        least = linalg.eigh(left, information, eigvals_only=True)[0]
-        return left if least > _LEAST_LEFT else by_scores
 
     def _may_go_on(self) -> bool:
         """Whether parties allow an evaluation, and the information after it."""
@@ -237,30 +225,22 @@ class PartialLikelihood(EvaluatedColumns):
                 raise self._refusal(error.tried[1:]) from error
             if ascent.newton()[1] >= _NEAR and self._may_go_on():
                 continue
-            information = self.inform(self._here)
-            ascent.exact = np.pad(information, ((1, 0), (1, 0)))
-            curvature = self._curvature(information, ascent.information[1:, 1:])
-            ascent.replace(np.pad(curvature, ((1, 0), (1, 0))))
+            curvature, varies = self.inform(self._here)
+            ascent.replace(np.pad((curvature + curvature.T) / 2.0, ((1, 0), (1, 0))))
             step, distance = ascent.newton()
             if np.abs(step).max() > _GROWS and not self._may_go_on():
                 raise self._refusal(step[1:])
             if distance < 2.0 * _NEAR or not self._may_go_on():
                 gain = float(ascent.score @ step) / 2.0
-                return self._fit(self._here, step[1:], gain, curvature, information, distance)
+                return self._fit(self._here, step[1:], gain, curvature, varies, distance)
 
     def _fit(
-        self,
-        here: _At,
-        step: Array,
-        gain: float,
-        curvature: Array,
-        information: Array,
-        distance: float,
+        self, here: _At, step: Array, gain: float, curvature: Array, varies: Array, distance: float
     ) -> CoxFit:
         risk, kept, back = self._risk, self._kept, np.linalg.inv(curvature)
         covariance = np.zeros((len(self._mean), len(self._mean)))
         unit = np.outer(self._scale, self._scale)
-        covariance[np.ix_(kept, kept)] = back @ information @ back.T / unit
+        covariance[np.ix_(kept, kept)] = back @ varies @ back.T / unit
         residuals = None
         if self._with.shape[1] > 2:
             by_rank = (risk.count * risk.ranks) @ risk.hats

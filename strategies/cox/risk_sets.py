@@ -49,6 +49,7 @@ class RiskSets:
     jump: Array  # (n_times,): ``c_s / m_s``
     ranks: Array  # (n_times,): rank of s, less the mean of all events
     stratum: Indices  # (n_times,)
+    last: Indices  # (n,): of each sample, the last of these times up to its own; -1 before all
     null: float  # Log partial likelihood without columns
 
     @property
@@ -133,6 +134,7 @@ def risk_sets(time: Array, event: Flags, stratum: Indices, most: int, fewest: in
     n_times = len(np.unique(np.stack([stratum, time])[:, event], axis=1).T)
     wanted = 0.0 if n_times <= most else n_events / most
     exposure, hats, null = [], [], 0.0
+    last_of, n_before = np.full(n, -1, dtype=np.int64), 0
     columns: list[list[Array]] = []
     for h in np.unique(stratum).tolist():
         own = np.flatnonzero(stratum == h)
@@ -140,6 +142,8 @@ def risk_sets(time: Array, event: Flags, stratum: Indices, most: int, fewest: in
         if not len(times):
             continue
         last = np.searchsorted(times, time[own], side="right") - 1
+        last_of[own] = np.where(last >= 0, n_before + last, -1)
+        n_before += len(times)
         at_risk = len(own) - np.searchsorted(np.sort(time[own]), times, side="left")
         at_risk = at_risk - (count - 1.0) / 2.0
         ending = np.bincount(last[last >= 0], minlength=len(times))
@@ -167,7 +171,7 @@ def risk_sets(time: Array, event: Flags, stratum: Indices, most: int, fewest: in
         start += len(hat)
     return RiskSets(
         np.concatenate(exposure), event, rank, joined, counts, times, jumps, of_time,
-        strata.astype(np.int64), null,
+        strata.astype(np.int64), last_of, null,
     )  # fmt: skip
 
 

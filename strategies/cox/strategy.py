@@ -20,11 +20,12 @@ from flwr_vertical.errors import DataError
 from flwr_vertical.policy.defaults import vectors_of_products
 from flwr_vertical.products import PrivateProducts
 from flwr_vertical.products.row_groups import RowGroups
-from strategies.cox.fit import Completed, CoxFit, PartialLikelihood, told_times
+from strategies.cox.fit import CoxFit, PartialLikelihood, told_times
 from strategies.cox.labels import read_labels
 from strategies.cox.model import CoxModel, concordance, proportional_test
 from strategies.cox.party import OPENED_ROWS, CoxParty
 from strategies.cox.risk_sets import RiskSets, risk_sets
+from strategies.cox.unseen import Completed
 from strategies.glm.likelihoods import moments_of, usable_rows
 from strategies.glm.party import TOLD_COMPLETING
 from strategies.glm.unseen import copied, maps_of
@@ -42,8 +43,6 @@ from strategies.normal.labelled_server import LabelledCompletion
 
 _EVALUATIONS = 6
 """For so many the vectors that parties multiply with are to suffice."""
-_ATTENUATED = 0.1
-"""Unseen variance times the share of events from which a note says what that does."""
 _VECTORS = 3
 """Of the server besides: events, expected events, their ranks."""
 _RESERVED = _VECTORS + 1
@@ -65,8 +64,8 @@ class Cox(Strategy):
     Notes
     -----
     With ``rows="all"`` each party is told the means of its columns in labelled samples that it
-    lacks, given the others' columns. Coefficients and errors count that these are means. That is
-    right where columns are near a joint normal model and events are not nearly all of the samples.
+    lacks, given the others' columns. Coefficients and errors count that these are means, which is
+    right where columns are near a joint normal model.
 
     The partial likelihood is exact where sums are opened for each event time: where these are few
     (months, say, with ``min-rows`` samples ending at each), or parties allow many ``vectors`` and
@@ -182,7 +181,9 @@ class Cox(Strategy):
                 "vector for every ten rows, and each knot of time takes one); look for levels "
                 "without events, and columns that nearly determine each other",
             )
-        survival.note_unseen(fit, opened, result)
+        if survival.completed is not None:
+            unseen = survival.completed.variance(fit.beta)
+            result.metrics["unseen_variance"] = float(unseen.max())
         mean, spread = moments_of(rows, opened)
         if completing is not None:  # means in place of columns vary less than these
             spread = completing.model.covariance * np.outer(unit, unit)
@@ -266,11 +267,13 @@ class _Survival:
         assert isinstance(opened.products, PrivateProducts)  # no ciphertexts, see `Cox.run`
         means = MaskedMeans(self._federation, opened.products.group_key)
         names = opened.names(range(opened.n_columns))
-        offered, completed = opened.offered.moments, self._completed(opened)
+        offered, self.completed = opened.offered.moments, self._completed(opened)
         follows = None
         if self._completing is not None:
             follows = copied(opened, self._completing.model)
-        found = PartialLikelihood(means, self.risk, offered, self._with, names, completed, follows)
+        found = PartialLikelihood(
+            means, self.risk, offered, self._with, names, self.completed, follows
+        )
         if found.follows.any():
             note(result, note_on_followers(opened.names(np.flatnonzero(found.follows))))
         if found.telling:
@@ -281,24 +284,6 @@ class _Survival:
         finally:
             means.close()
 
-    def note_unseen(self, fit: CoxFit, opened: OpenedMoments, result: Result) -> None:
-        """Say where samples of large hazard that is not seen end early, which means do not know."""
-        completed = self._completed(opened)
-        if completed is None:
-            return
-        unseen = float(completed.variance(fit.beta).max())
-        size = unseen * self.risk.n_events / self.n_samples
-        result.metrics["unseen_variance"] = unseen
-        if size > _ATTENUATED:
-            note(
-                result,
-                f"coefficients may be too small, by a third of {100 * size:.0f} % or so, and those "
-                "of columns by which blocks are missing by all of it: linear predictors vary about "
-                f"means in place of columns (variance {unseen:.2g}), and "
-                f"{100 * self.risk.n_events / self.n_samples:.0f} % of the samples have an event; "
-                "rows='complete' has larger errors and not this one",
-            )
-
     def _completed(self, opened: OpenedMoments) -> Completed | None:
         """Return what is not known of completed columns."""
         if self._completing is None:
@@ -306,8 +291,14 @@ class _Survival:
         model, inside = self._completing.model, opened.groups.group >= 0
         held, pattern = np.unique(~opened.problem.mask[inside], axis=0, return_inverse=True)
         maps, _ = maps_of(model, list(opened.parties.values()), held)
-        seen = maps @ model.covariance @ maps.transpose(0, 2, 1)
-        return Completed(model.covariance - seen, pattern.reshape(-1))
+        centre = opened.offered.moments.sums[0] / inside.sum()
+        mean, seen = np.zeros((len(held), len(centre))), np.zeros_like(maps)
+        for p, (own, turn) in enumerate(zip(held, maps, strict=True)):
+            there, around = self._completing.lacking.of(own, model.mean, model.covariance)
+            mean[p] = model.mean + turn @ (there - model.mean) - centre
+            seen[p] = turn @ around @ turn.T
+        unseen = model.covariance - maps @ model.covariance @ maps.transpose(0, 2, 1)
+        return Completed(unseen, mean, seen, pattern.reshape(-1))
 
 
 def _metrics(fit: CoxFit, risk: RiskSets, n_samples: int) -> dict[str, float]:

@@ -106,6 +106,57 @@ def pair_maximum(both: RowSums, first: RowSums, second: RowSums) -> tuple[Array,
     return mean, covariance
 
 
+@dataclass(frozen=True)
+class LackedRows:
+    """What is known of the columns over rows that some parties hold and others lack."""
+
+    moments: PairMoments
+    shared: SharedMoments
+    slices: Sequence[slice]
+
+    def of(self, held: Flags, mean: Array, covariance: Array) -> tuple[Array, Array]:
+        """Return mean and covariance over rows that the same parties hold, as far as it is known.
+
+        Those of a party's columns are over the rows that each of the others lacks, on average;
+        covariances of two parties' columns follow the standard deviations.
+
+        Shapes: held (n_parties,); mean (n_columns,), covariance (n_columns, n_columns): over all
+        rows, which stand where nothing is known; returns the same.
+        """
+        mean, known = mean.copy(), covariance.copy()
+        change = np.ones(len(mean))
+        for k in np.flatnonzero(held).tolist():
+            own = self.slices[k]
+            rows = [self._lacked(k, g) for g in np.flatnonzero(~held).tolist()]
+            parts = [part for part in rows if part is not None]
+            if not parts:
+                continue
+            means = [part.sums / part.n for part in parts]
+            mean[own] = np.mean(means, axis=0)
+            known[own, own] = np.mean(
+                [p.about(m).products / p.n for p, m in zip(parts, means, strict=True)], axis=0
+            )
+            before = np.diag(covariance)[own]
+            ratio = np.maximum(np.diag(known)[own], 0.0) / np.where(before > 0.0, before, 1.0)
+            change[own] = np.sqrt(ratio)
+        whole = covariance * np.outer(change, change)
+        for own in self.slices:
+            whole[own, own] = known[own, own]
+        return mean, whole
+
+    def _lacked(self, k: int, g: int) -> RowSums | None:
+        """Return sums of k's columns over the rows that g lacks; None where they are not known."""
+        own, moments = self.slices[k], self.moments
+        n = float(moments.n_rows[k, k] - moments.n_rows[k, g])
+        if not n or (moments.withheld[own] | moments.apart[own, g]).any():
+            return None
+        whole = RowSums(float(moments.n_rows[k, k]), moments.sums[own], moments.products[own, own])
+        both = RowSums(
+            float(moments.n_rows[k, g]), self.shared.sums[k, g], self.shared.products[k, g]
+        )
+        return whole.less(both)
+
+
 class _Changes:
     """What others' columns change of one party's mean and covariance, in its own units."""
 

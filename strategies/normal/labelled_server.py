@@ -19,6 +19,7 @@ from flwr_vertical.protocol.declaration import BITS, NOTHING, ROWS, Round
 from strategies.linear.masked_means.fit import vectors_of_fit
 from strategies.linear.moments.groups import MinimumRows, too_few
 from strategies.linear.problem import Problem, note
+from strategies.normal.all_rows import LackedRows
 from strategies.normal.completion import ask_for_means, notes_apart, slices_of
 from strategies.normal.equations import JointModel, fit_model
 from strategies.normal.shared import SharedMoments
@@ -82,6 +83,7 @@ class LabelledCompletion:
     """Has every party complete the labelled rows that it lacks."""
 
     model: JointModel  # Of the columns that parties offer
+    lacking: LackedRows  # Their means and covariances in the rows that a party lacks
     n_labels = 1  # Vectors that the server commits to
     n_vectors: int | None = None  # In all; None: as many as evaluations and information take
     fewest: int  # Rows of the smallest set with which evaluations count as vectors
@@ -120,7 +122,9 @@ class LabelledCompletion:
         moments = products.pairs(held)
         told = [np.asarray(moments.told[name]["unshown"], dtype=bool).T for name in names]
         shared = SharedMoments.of(moments, products.widths)
-        model = fit_model(moments, slices_of(products.widths), shared=shared)
+        slices = slices_of(products.widths)
+        model = fit_model(moments, slices, shared=shared)
+        self.lacking = LackedRows(moments, shared, slices)
         n_alone = [int(sent[name]["n_alone"]) for name in names]
         self.model = replace(model, unshown=np.concatenate(told), n_alone=n_alone)
         _, own = ask_for_means(federation, products, self.model, held, sent)
