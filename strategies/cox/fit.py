@@ -6,9 +6,8 @@ The score is ``sum over events of x_i - sum over k of lambda_k x_k`` (`risk_sets
 is the weighted products less what lambda takes (`RiskSets.taken_by`). The server weighs each
 sample's sines and cosines by ``E_k`` before it masks them, so parties see no time.
 
-Where labelled rows were completed, the server multiplies ``E_k`` by ``exp(v / 2)`` at each
-evaluation, puts the hazards of samples still at risk in place of these (`unseen`), and errors are a
-sandwich.
+Where labelled rows were completed, what is not seen of them changes E_k, sums and errors
+(`unseen`).
 """
 
 from dataclasses import dataclass, replace
@@ -69,6 +68,8 @@ class _At:
     """What was opened at some coefficients, in units of standard deviations."""
 
     slopes: Array  # (n_kept,)
+    exposure: Array  # (n_knots, n): what samples count
+    rates: Array  # That it was made with, see `UnseenHazards.exposure`
     evaluated: tuple[Array, Array]  # (n_knots,), (n_knots, n_columns): sums, as opened
     levels: Array  # (n_knots,)
     sums: Array  # (n_knots,): of hazards of samples at risk
@@ -92,8 +93,9 @@ class PartialLikelihood(EvaluatedColumns):
     ) -> None:
         n = len(risk.event)
         super().__init__(means, opened, n, True, 0.0, None, follows)
-        self._risk, self._names, self._completed = risk, names, completed
+        self._risk, self._names = risk, names
         self._unseen = None if completed is None else UnseenHazards(completed, risk)
+        self._levels = np.ones(len(risk.exposure))
         centred = opened.with_vectors[0] - np.outer(self._mean, vectors.sum(axis=0))
         self._with = centred[self._kept] / self._scale[:, None]
         self._n_rows = n
@@ -135,8 +137,9 @@ class PartialLikelihood(EvaluatedColumns):
         spread = float(slopes @ self._second @ slopes)
         typical = _FAR * self._n_rows * least * float(np.exp(min(spread / 2.0, 2.0 * REACH)))
         # Of mean 1: sums about late knots, over few samples, are as exact as others.
-        more = self._more(slopes)
-        exposure = self._risk.exposure * np.exp(more)
+        exposure, rates = self._risk.exposure, np.zeros(0)
+        if self._unseen is not None:
+            exposure, rates = self._unseen.exposure(self._raw(slopes), self._levels)
         size = exposure.mean(axis=1)
         weights = exposure / size[:, None]
         bound = Bound(min(typical, self._n_rows * largest), largest, float(weights.max()))
@@ -155,13 +158,14 @@ class PartialLikelihood(EvaluatedColumns):
         if self._unseen is None:
             levels = self._risk.levels(sums)
         else:
-            at_risk = self._unseen.of(self._raw(slopes), *evaluated)
-            levels, sums, columns = at_risk.levels, at_risk.sums, at_risk.columns
+            at_risk = self._unseen.of(self._raw(slopes), *evaluated, rates)
+            self._levels = levels = at_risk.levels
+            sums, columns = at_risk.sums, at_risk.columns
             gained = at_risk.gained
         columns = columns[:, self._kept] / self._scale
         value = self._risk.log_likelihood(float(self._with[:, 0] @ slopes) + gained, sums)
         opened = placed, found, bound
-        self._here = _At(slopes, evaluated, levels, sums, columns, value, opened)
+        self._here = _At(slopes, exposure, rates, evaluated, levels, sums, columns, value, opened)
         return 0.0, levels @ columns
 
     def inform(self, here: _At) -> tuple[Array, Array]:
@@ -171,7 +175,7 @@ class PartialLikelihood(EvaluatedColumns):
         """
         self._vectors -= self._of_products
         placed, expansion, bound = here.opened
-        weights = here.levels @ self._risk.exposure * np.exp(self._more(here.slopes))
+        weights = here.levels @ here.exposure
         size = float(weights.mean())
         weights = weights[None] / size
         bound = replace(bound, heaviest=float(weights.max()))
@@ -184,20 +188,14 @@ class PartialLikelihood(EvaluatedColumns):
         if self._unseen is None:
             return information, information
         beta = self._raw(here.slopes)
-        curvature = self._unseen.curvature(beta, *here.evaluated, products, here.levels)
-        return self._of_kept(curvature), information + self._of_kept(
-            self._unseen.spread(beta, here.levels)
-        )
+        by_model = here.levels, here.rates
+        curvature = self._unseen.curvature(beta, *here.evaluated, products, *by_model)
+        spread = self._unseen.spread(beta, *by_model)
+        return self._of_kept(curvature), information + self._of_kept(spread)
 
     def _of_kept(self, products: Array) -> Array:
         at = np.ix_(self._kept, self._kept)
         return np.asarray(products[at] / np.outer(self._scale, self._scale))
-
-    def _more(self, slopes: Array) -> Array:
-        """Return half of the variance about each row's linear predictor, shape (n,)."""
-        if self._completed is None:
-            return np.zeros(self._n_rows)
-        return self._completed.variance(self._raw(slopes)) / 2.0
 
     def _may_go_on(self) -> bool:
         """Whether parties allow an evaluation, and the information after it."""

@@ -41,8 +41,8 @@ from strategies.linear.prediction.server import keep_and_predict
 from strategies.linear.problem import Problem, need_key_stream, note, note_on_followers
 from strategies.normal.labelled_server import LabelledCompletion
 
-_EVALUATIONS = 6
-"""For so many the vectors that parties multiply with are to suffice."""
+_EVALUATIONS, _COMPLETING = 6, 8
+"""For so many the vectors that parties multiply with are to suffice; where rows are completed."""
 _VECTORS = 3
 """Of the server besides: events, expected events, their ranks."""
 _RESERVED = _VECTORS + 1
@@ -182,8 +182,7 @@ class Cox(Strategy):
                 "without events, and columns that nearly determine each other",
             )
         if survival.completed is not None:
-            unseen = survival.completed.variance(fit.beta)
-            result.metrics["unseen_variance"] = float(unseen.max())
+            result.metrics["unseen_variance"] = survival.completed.variance(fit.beta)
         mean, spread = moments_of(rows, opened)
         if completing is not None:  # means in place of columns vary less than these
             spread = completing.model.covariance * np.outer(unit, unit)
@@ -245,14 +244,15 @@ class _Survival:
         most = max(_MOST_NUMBERS // self.n_samples, _LEAST_KNOTS)
         of_products = vectors_of_products(sum(map(len, problem.columns.values())))
         for_means = self._allowed - _RESERVED - of_products
-        most = max(min(most, for_means // _EVALUATIONS), 1)
+        evaluations = _EVALUATIONS if self._completing is None else _COMPLETING
+        most = max(min(most, for_means // evaluations), 1)
         self.risk: RiskSets = risk_sets(time, event, stratum, most, self._fewest)
         n_knots = len(self.risk.exposure)
         if for_means // n_knots < 3:
             raise DataError(
                 f"too few samples: the fit multiplies columns with {counted(n_knots, 'vector')} "
                 "in each of "
-                f"some {_EVALUATIONS} evaluations, and {of_products} at least for the information; "
+                f"some {evaluations} evaluations, and {of_products} at least for the information; "
                 f"parties allow {self._allowed} for "
                 f"{self.n_samples:,} samples, a tenth of the smallest set where no node config "
                 "states 'vectors'; align more, merge strata, or have every party raise 'vectors'"

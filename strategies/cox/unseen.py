@@ -8,11 +8,11 @@ baseline hazard and ``eta = x^' beta`` its probability to be event-free, and its
     h(t) = h0(t) exp(eta) g(eta + log H0(t)),   g(y) = m'(y) exp(-y),
 
 so ``E[d - m | x^] = 0`` (Prentice, 1982, with the whole hazard in place of its start, where g is
-``exp(v / 2)``). Parties evaluate sums of ``exp(eta + v / 2)``. What these exceed the sums of
-``exp(eta) g`` by follows from the times and events, which the server knows, and the distribution of
-``x^``: the difference is taken at its expectation given time and event, eta being normal among the
-samples that the same parties hold. Where nothing is missing it is 0; where the model does not hold,
-it is off by a share of a difference.
+``exp(v / 2)``). Parties evaluate sums of ``exp(eta)`` times the mean of g over the samples at risk.
+What sums of ``exp(eta) g`` differ from these by follows from the times and events, which the server
+knows, and the distribution of ``x^``: the difference is taken at its expectation given time and
+event, eta being normal among the samples that the same parties hold. Where nothing is missing it is
+0; where the model does not hold, it is off by a share of a difference.
 
 Times are put into cells, so that all of this takes as long for a million samples as for a thousand.
 """
@@ -48,9 +48,9 @@ class Completed:
     seen: Array  # (n_patterns, n_columns, n_columns): their covariance
     pattern: Indices  # (n,): of each sample of the fit
 
-    def variance(self, beta: Array) -> Array:
-        """Return that of each sample's linear predictor, shape (n,)."""
-        return np.asarray(np.einsum("pij,i,j->p", self.unseen, beta, beta)[self.pattern])
+    def variance(self, beta: Array) -> float:
+        """Return the largest one about a linear predictor."""
+        return float(np.einsum("pij,i,j->p", self.unseen, beta, beta).max())
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class UnseenHazards:
 
     def __init__(self, completed: Completed, risk: RiskSets) -> None:
         self._completed, self._risk = completed, risk
-        cell = _cells(risk.stratum, _CELLS)
+        self._cell = cell = _cells(risk.stratum, _CELLS)
         n_cells = int(cell[-1]) + 1
         self._jumps = np.zeros((n_cells, risk.hats.shape[1]))  # of E_k in each cell
         np.add.at(self._jumps, cell, risk.hats * risk.jump[:, None])
@@ -127,26 +127,42 @@ class UnseenHazards:
         lacking = np.einsum("pii->p", completed.unseen) > 0.0
         self._patterns = np.flatnonzero(lacking & (self._ending.sum(axis=(1, 2)) > 0.0)).tolist()
 
-    def of(
-        self,
-        beta: Array,
-        sums: Array,
-        columns: Array,
-        variances: Array | None = None,
-        levels: Array | None = None,
-    ) -> AtRisk:
-        """Return what was evaluated with ``exp(v / 2)``, with the hazards of samples at risk.
+    def exposure(self, beta: Array, levels: Array) -> tuple[Array, Array]:
+        """Return what each sample counts in sums over knots, and rates that it was made with.
 
-        Shapes: sums (n_knots,); columns (n_knots, n_columns); variances (n_patterns,): v that they
-        were evaluated with, by default that of `beta`; levels (n_knots,): from which to start.
+        Rates are the mean of g over samples at risk, so that little is left to expectations.
+
+        Shapes: levels (n_knots,); returns (n_knots, n) and (n_patterns, n_cells).
+        """
+        cumulative = self._cumulative(levels)
+        out, rates = self._risk.exposure.copy(), np.ones(self._ending.shape[::2])
+        for p in self._patterns:
+            spread = self._spread(p, beta)
+            survived, slope = spread.of_ends(cumulative)
+            ends = (
+                n[:, None] * _given(survived, slope, bool(e)) for e, n in enumerate(self._ending[p])
+            )
+            at_risk = self._before.T @ np.sum(list(ends), axis=0)
+            hazards = (at_risk * slope).sum(axis=1) / cumulative
+            rates[p] = hazards / np.maximum(at_risk @ np.exp(spread.eta), 1e-300)
+            rows = (self._completed.pattern == p) & (self._risk.last >= 0)
+            upto = self._before @ (self._jumps * rates[p][:, None])
+            out[:, rows] = upto[self._cell[self._risk.last[rows]]].T
+        return out, rates
+
+    def of(
+        self, beta: Array, sums: Array, columns: Array, rates: Array, levels: Array | None = None
+    ) -> AtRisk:
+        """Return what was evaluated with some rates, with the hazards of samples at risk.
+
+        Shapes: sums (n_knots,); columns (n_knots, n_columns); rates: of `exposure`; levels
+        (n_knots,): from which to start.
         """
         spreads = {p: self._spread(p, beta) for p in self._patterns}
-        if variances is None:
-            variances = self._variances(beta)
         levels = self._risk.levels(sums) if levels is None else levels
         last, reach = np.zeros_like(sums), 1.0
         for _ in range(_ROUNDS):
-            changes, less, gained = self._changes(spreads, levels, variances)
+            changes, less, gained = self._changes(spreads, levels, rates)
             at_risk = np.maximum(sums + less, _LEAST * sums)
             step = np.log(self._risk.levels(at_risk) / levels)
             turn = step - last
@@ -161,7 +177,7 @@ class UnseenHazards:
         return AtRisk(levels, at_risk, columns + more, gained)
 
     def _changes(
-        self, spreads: dict[int, _Spread], levels: Array, variances: Array
+        self, spreads: dict[int, _Spread], levels: Array, rates: Array
     ) -> tuple[dict[int, Array], Array, float]:
         """Return what hazards change by, by pattern, (n_cells, n_nodes); sums; and log g."""
         cumulative = self._cumulative(levels)
@@ -171,22 +187,21 @@ class UnseenHazards:
             ends = [_given(survived, slope, event) for event in (False, True)]
             given = sum(n[:, None] * own for n, own in zip(self._ending[p], ends, strict=True))
             hazard = slope / cumulative[:, None]  # exp(eta) g
-            whole = np.exp(spread.eta + variances[p] / 2.0)
-            changes[p] = (self._before.T @ given) * (hazard - whole)
+            evaluated = rates[p][:, None] * np.exp(spread.eta)
+            changes[p] = (self._before.T @ given) * (hazard - evaluated)
             less += self._jumps.T @ changes[p].sum(axis=1)
             log_g = np.log(hazard) - spread.eta
             gained += float(self._ending[p, 1] @ (ends[1] * log_g).sum(axis=1))
         return changes, less, gained
 
     def curvature(
-        self, beta: Array, sums: Array, columns: Array, products: Array, levels: Array
+        self, beta: Array, sums: Array, columns: Array, products: Array, levels: Array, rates: Array
     ) -> Array:
         """Return what scores fall by with coefficients; (n_columns, n_columns).
 
         Shapes: sums, columns: as evaluated; products (n_columns, n_columns): of columns, weighted
-        by hazards, as evaluated; levels (n_knots,): of the baseline.
+        by hazards, as evaluated; levels (n_knots,): of the baseline; rates: of `exposure`.
         """
-        variances = self._variances(beta)
         out = products.copy()
         for j, size in enumerate(self._steps()):
             if not size:
@@ -197,12 +212,12 @@ class UnseenHazards:
             for sign in (1.0, -1.0):
                 near = beta + sign * step
                 moved = sums + sign * columns @ step
-                found = self.of(near, moved, columns, variances, levels)
+                found = self.of(near, moved, columns, rates, levels)
                 fitted.append(found.levels @ found.columns)
             out[:, j] += (fitted[0] - fitted[1]) / (2.0 * size)
         return out
 
-    def spread(self, beta: Array, levels: Array) -> Array:
+    def spread(self, beta: Array, levels: Array, rates: Array) -> Array:
         """Return what scores vary by, beyond products as evaluated; (n_columns, n_columns).
 
         The score of such a sample is ``x^ (d - e)``, e being what was evaluated, less what
@@ -213,7 +228,9 @@ class UnseenHazards:
         for p in self._patterns:
             spread = self._spread(p, beta)
             survived, slope = spread.of_ends(cumulative)
-            evaluated = cumulative[:, None] * np.exp(spread.eta + spread.variance / 2.0)
+            evaluated = np.outer(
+                self._before @ (self._jumps @ levels * rates[p]), np.exp(spread.eta)
+            )
             for event, n in enumerate(self._ending[p]):
                 given = _given(survived, slope, bool(event))
                 score = spread.columns(given * (event - evaluated))
@@ -231,9 +248,6 @@ class UnseenHazards:
     def _cumulative(self, levels: Array) -> Array:
         """Return the baseline where samples end, (n_cells,)."""
         return np.asarray(self._before @ (self._jumps @ levels))
-
-    def _variances(self, beta: Array) -> Array:
-        return np.asarray(np.einsum("pij,i,j->p", self._completed.unseen, beta, beta))
 
     def _steps(self) -> list[float]:
         size = np.sqrt(np.einsum("pii->i", self._completed.seen + self._completed.unseen))

@@ -19,6 +19,60 @@ def step_with_offset(beta, x, time, event, offset, steps=30):
     return beta, information
 
 
+def unseen_score(beta, x, time, event, unseen, pattern, mean, seen, jumps=None):
+    """Return a score with a normal unseen part of the predictors, row by row, and hazards' jumps.
+
+    At an event time a row of a pattern counts exp(x'beta) times the mean of g over those at risk,
+    whose columns are then exchanged for those expected of hazards exp(x'beta) g given time and
+    event, with predictors normal by pattern. unseen, seen (n_patterns, p, p), mean (n_patterns, p);
+    no ties, each event time has a jump of the baseline hazard.
+    """
+    order = np.argsort(time)
+    x, event, pattern = x[order], event[order], pattern[order]
+    z, w = np.polynomial.hermite_e.hermegauss(25)
+    w = w / w.sum()
+    v = np.einsum("pij,i,j->p", unseen, beta, beta)
+    eta = mean @ beta
+    spread = np.sqrt(np.einsum("pij,i,j->p", seen, beta, beta))
+    along = (seen @ beta) / spread[:, None] ** 2
+
+    def later(values):
+        return np.cumsum(values[::-1], axis=0)[::-1]  # over those at risk
+
+    def at_risk(k):
+        own = np.exp(x @ beta) * (pattern == k)
+        return later(own), later(own[:, None] * x)
+
+    sums = {k: at_risk(k) for k in np.unique(pattern)}
+    jumps = event / later(np.exp(x @ beta)) if jumps is None else jumps
+    for _ in range(200):
+        hazard = np.maximum(np.cumsum(jumps), 1e-9)
+        total, columns = np.zeros(len(x)), np.zeros_like(x)
+        for k, (own_total, own_columns) in sums.items():
+            rate, moved = np.ones(len(x)), 0.0
+            if v[k] > 0:
+                place = eta[k] + spread[k] * z
+                here = np.exp(place + np.sqrt(v[k]) * z[:, None])  # (unseen, seen)
+                left = np.exp(-hazard[:, None, None] * here)
+                survived = np.maximum(np.einsum("nus,u->ns", left, w), 1e-300)
+                slope = np.einsum("nus,us,u->ns", left, here, w) / survived  # exp(eta) g
+                given = w * survived * np.where(event[:, None], slope, 1.0)
+                given *= (pattern == k)[:, None] / np.maximum(given.sum(axis=1), 1e-300)[:, None]
+                given = later(given)
+                last = np.maximum(given @ np.exp(place), 1e-300)
+                rate = (given * slope).sum(axis=1) / last
+                change = given * (slope - rate[:, None] * np.exp(place))
+                moved = (change @ (place - eta[k]))[:, None] * along[k]
+            total += rate * own_total
+            columns += rate[:, None] * own_columns + moved
+        new = event / total
+        done = np.abs(new - jumps)[event].max() < 1e-5 * jumps[event].min()
+        jumps = (jumps + 2 * new) / 3
+        if done:
+            break
+    return x[event].sum(axis=0) - jumps @ columns, jumps
+
+
 def halved_ties(x, time, event, steps=30):
     """Return coefficients, errors and log likelihood: of c events at a time (c + 1) / 2 at risk.
 
