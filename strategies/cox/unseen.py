@@ -31,6 +31,8 @@ _GRID = np.linspace(-30.0, 12.0, 2500)
 _LARGEST = 6.0  # of the logarithm of a hazard: nobody is at risk beyond
 _LEAST = 0.1
 """Of the sums of the samples at risk: what the difference leaves."""
+_SMALL = 1e-9
+"""Of the largest level: others are no smaller, nor below 0, as between knots they may be."""
 _ROUNDS, _NEAR = 100, 1e-6
 _REACHES = 0.3, 10.0
 _STEP = 1e-2  # of derivatives, in standard deviations of a column
@@ -160,11 +162,13 @@ class UnseenHazards:
         """
         spreads = {p: self._spread(p, beta) for p in self._patterns}
         levels = self._risk.levels(sums) if levels is None else levels
+        levels = np.maximum(levels, _SMALL * levels.max())
         last, reach = np.zeros_like(sums), 1.0
         for _ in range(_ROUNDS):
             changes, less, gained = self._changes(spreads, levels, rates)
             at_risk = np.maximum(sums + less, _LEAST * sums)
-            step = np.log(self._risk.levels(at_risk) / levels)
+            new = self._risk.levels(at_risk)
+            step = np.log(np.maximum(new, _SMALL * new.max()) / levels)
             turn = step - last
             if last.any() and turn.any():  # Aitken's, of vectors
                 reach = float(np.clip(-reach * (last @ turn) / (turn @ turn), *_REACHES))
