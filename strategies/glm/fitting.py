@@ -234,7 +234,7 @@ class Fitting:
         told = with_followers(rows, opened) if as_opened else rows
         self.mean, self.covariance = moments_of(told, opened)
         if self.completing is not None:  # means in place of columns vary less than these
-            self.unseen = unseen_of(opened, self.completing.model, self.family)
+            self.unseen = unseen_of(opened, self.completing, self.family)
             self.mean, self.covariance = self.unseen.mean, self.unseen.covariance
         if not self.normal:
             self._maximise(rows)

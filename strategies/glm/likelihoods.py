@@ -19,7 +19,7 @@ from strategies.linear.moments.identifiable import redundant
 from strategies.linear.moments.linear import dependent_columns
 from strategies.linear.moments.patterns import Pattern
 from strategies.linear.problem import Problem, note, note_on_followers
-from strategies.normal.equations import JointModel
+from strategies.normal.labelled_server import LabelledCompletion
 from strategies.vfem.maximum_likelihood import maximise
 from strategies.vfem.outcome import note_fit
 
@@ -242,14 +242,33 @@ def _note_left_out(problem: Problem, rows: Pattern, result: Result, since: str, 
         )
 
 
-def unseen_of(opened: OpenedMoments, model: JointModel, family: Family) -> Unseen:
+def unseen_of(opened: OpenedMoments, completing: LabelledCompletion, family: Family) -> Unseen:
     """Return who holds the rows of the fit, and the distribution of the columns."""
     center, unit, problem = opened.offered.center, opened.offered.unit, opened.problem
     held, n = np.unique(~problem.mask[opened.groups.group >= 0], axis=0, return_counts=True)
+    model = completing.model
+    maps, _ = maps_of(model, list(opened.parties.values()), held)
+    moved, seen = np.zeros((len(held), len(unit))), np.zeros_like(maps)
+    for p, (own, turn) in enumerate(zip(held, maps, strict=True)):
+        there, around = completing.lacking.of(own, model.mean, model.covariance)
+        moved[p], seen[p] = turn @ (there - model.mean), turn @ around @ turn.T
+    whole, all_rows = held.all(axis=1), opened.offered.moments
+    if whole.any() and not all_rows.withheld.any():  # these are what the others are not
+        share, sums = n / n.sum(), all_rows.sums[0] / n.sum() - model.mean
+        across = np.outer(all_rows.sums[0] / n.sum(), model.mean)
+        products = all_rows.products[0] / n.sum() - across - across.T
+        products += np.outer(model.mean, model.mean)
+        others = share[~whole]
+        moved[whole] = (sums - others @ moved[~whole]) / share[whole]
+        squares = seen[~whole] + moved[~whole, :, None] * moved[~whole, None, :]
+        products -= np.einsum("p,pij->ij", others, squares)
+        seen[whole] = products / share[whole] - np.outer(moved[whole], moved[whole])
     return Unseen(
         family,
         center + unit * model.mean,
         model.covariance * np.outer(unit, unit),
-        maps_of(model, list(opened.parties.values()), held)[0] * unit[:, None] / unit,
+        maps * unit[:, None] / unit,
         n.astype(np.float64),
+        moved * unit,
+        seen * np.outer(unit, unit),
     )

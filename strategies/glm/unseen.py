@@ -1,14 +1,15 @@
 """What means in place of missing columns do to coefficients and errors, and its correction.
 
 Of a row that the parties o hold, the model sees ``x^ = m + F_o (x - m)``: their columns, and of
-others the means that were told. With ``x ~ N(m, Sigma)`` it is normal, with covariance ``V_o = F_o
-Sigma F_o'`` and ``A_o = Cov(x^, x) = F_o Sigma``; given it, ``eta = level + beta'(x - m)`` still
-varies. So labels 0 and 1 have coefficients b that are too small, counts an intercept that is too
-large. Stein's lemma gives the equations that b solves on average, with the shares w_o of rows,
+others the means that were told. With ``x ~ N(m, Sigma)`` it is normal, and given it, ``eta = level
++ beta'(x - m)`` still varies. So labels 0 and 1 have coefficients b that are too small, counts an
+intercept that is too large. ``x^ - m`` has the mean d_o and the covariance S_o in these rows, 0 and
+``V_o = F_o Sigma F_o'`` where they are missing by chance alone; x has there the covariance ``Sigma
++ S_o - V_o``, and ``A_o = F_o Sigma + S_o - V_o`` with x^. Stein's lemma gives the equations that b
+solves on average, with the numbers n_o of rows,
 
-    E mu(N(level, beta' Sigma beta))                     = sum of w_o E mu(N(level_b, b' V_o b)),
-    E mu'(N(level, beta' Sigma beta)) sum of w_o A_o beta
-                                              = sum of w_o E mu'(N(level_b, b' V_o b)) V_o b;
+    sum of n_o E[1, x^ - m] mu(N(level + beta'd_o, beta' (Sigma + S_o - V_o) beta))
+    = sum of n_o E[1, x^ - m] mu(N(level_b + b'd_o, b' S_o b));
 
 they are solved for level and beta (indirect inference: Gourieroux, Monfort and Renault, 1993).
 Errors are those of b by a sandwich (White, 1982) whose middle follows from the model, times the
@@ -42,7 +43,8 @@ class Unseen:
     """Rows of a fit by who holds them, and the distribution of the columns.
 
     Shapes: mean (n_columns,); covariance (n_columns, n_columns): in the units of the coefficients;
-    maps (n_patterns, n_columns, n_columns): F of each; n_rows (n_patterns,).
+    maps (n_patterns, n_columns, n_columns): F of each; n_rows (n_patterns,); moved (n_patterns,
+    n_columns), seen (n_patterns, n_columns, n_columns): d and S of each.
     """
 
     family: Family
@@ -50,6 +52,8 @@ class Unseen:
     covariance: Array
     maps: Array
     n_rows: Array
+    moved: Array
+    seen: Array
 
     @property
     def any(self) -> bool:
@@ -77,14 +81,12 @@ class Unseen:
         told = np.zeros_like(beta)
         level, told[chosen] = (back @ found)[0], found[1:]
         inner = center @ covariance @ center.T
-        slope = np.zeros_like(inner)
-        for j, step in enumerate(_STEP * np.sqrt(np.maximum(np.diag(inner), 1e-300))):
-            moved = step * np.eye(len(inner))[j]
-            above, below = at.solve(plugged + moved), at.solve(plugged - moved)
-            if above is None or below is None:
-                return None
-            slope[:, j] = (above - below) / (2.0 * step)
-        turn = back @ slope @ inner
+        steps = _STEP * np.sqrt(np.maximum(np.diag(inner), 1e-300))
+        of_found, of_plugged = at.slopes(found, steps, True), at.slopes(plugged, steps, False)
+        try:
+            turn = back @ np.linalg.solve(of_found, of_plugged) @ inner
+        except np.linalg.LinAlgError:
+            return None
         return told, float(level), np.asarray(turn @ at.middle(plugged, found) @ turn.T)
 
 
@@ -154,65 +156,71 @@ class _Chosen:
 
     def __init__(self, rows: Unseen, chosen: Any) -> None:
         self.mean, self._n_rows = rows.mean[chosen], rows.n_rows
-        self._whole = rows.covariance[np.ix_(chosen, chosen)]
-        self._shares, self._family = rows.n_rows / rows.n_rows.sum(), rows.family
+        self._family, at = rows.family, np.ix_(chosen, chosen)
+        self._size = np.sqrt(np.diag(rows.covariance)[chosen])
         across = rows.maps[:, chosen] @ rows.covariance
-        self._across = across[:, :, chosen]  # A of each pattern
-        self._seen = across @ rows.maps[:, chosen].swapaxes(1, 2)  # V of each
+        by_chance = across @ rows.maps[:, chosen].swapaxes(1, 2)  # V of each
+        self._moved, self._seen = rows.moved[:, chosen], rows.seen[:, *at]
+        self._across = across[:, :, chosen] + self._seen - by_chance  # A of each
+        self._whole = rows.covariance[at] + self._seen - by_chance
 
-    def _expected(self, function: Any, level: float, deviation: float) -> float:
-        return float(_WEIGHTS @ function(level + deviation * _NODES))
+    def sums(self, at: Array, whole: bool) -> Array:
+        """Return expected sums of means, and of columns less their mean times means.
+
+        Shapes: at (1 + n_chosen,): level and coefficients, of the columns if `whole`, else of what
+        the model sees; returns the same.
+        """
+        b, out = at[1:], np.zeros(len(at))
+        patterns = self._n_rows, self._moved, self._whole if whole else self._seen
+        for n, moved, spread, along in zip(
+            *patterns, self._across if whole else self._seen, strict=True
+        ):
+            eta = at[0] + moved @ b + np.sqrt(max(float(b @ spread @ b), 0.0)) * _NODES
+            mean = n * float(_WEIGHTS @ self._family.mean(eta))
+            slope = n * float(_WEIGHTS @ self._family.variance(eta))  # of the canonical link
+            out[0] += mean
+            out[1:] += mean * moved + slope * (along @ b)
+        return out
 
     @np.errstate(all="ignore")  # steps may go far
     def solve(self, plugged: Array) -> Array | None:
         """Return level and coefficients for those of means in place of columns."""
-        mean, slope = self._family.mean, self._family.variance  # of the canonical link
-        level, b = float(plugged[0]), plugged[1:]
-        total, sums = 0.0, np.zeros(len(b))
-        for share, part in zip(self._shares, self._seen, strict=True):
-            spread = float(np.sqrt(max(float(b @ part @ b), 0.0)))
-            total += share * self._expected(mean, level, spread)
-            sums += share * self._expected(slope, level, spread) * (part @ b)
-        if not (len(b) and np.isfinite(total) and np.isfinite(sums).all()):
-            return None if len(b) else plugged
-        across = np.einsum("g,gij->ij", self._shares, self._across)
-        size = np.sqrt(np.diag(self._whole))  # else what counts as zero goes by the units
-        scaled = across / np.outer(size, size)
-        direction = np.linalg.lstsq(scaled, sums / size, rcond=1e-10)[0] / size
-        deviation = float(np.sqrt(max(float(direction @ self._whole @ direction), 1e-300)))
-        whole = float(np.sqrt(max(float(b @ self._whole @ b), 1e-300)))
+        target, unit = self.sums(plugged, False), np.append(1.0, self._size)
+        if not (len(self._size) and np.isfinite(target).all()):
+            return None if len(self._size) else plugged
 
-        def missed(at: Array) -> list[float]:
-            times = float(np.exp(at[1]))
-            own = float(at[0]), times * deviation
-            told = self._expected(mean, *own), times * self._expected(slope, *own)
-            return [told[0] / total - 1.0, told[1] - 1.0]
+        def missed(at: Array) -> Array:  # in units of standard deviations
+            return np.asarray((self.sums(at / unit, True) - target) / (unit * target[0]))
 
-        found = scipy.optimize.root(missed, [level, np.log(whole / deviation)], tol=1e-12)
-        if not np.abs(found.fun).max() < 1e-8:
-            return None
-        return np.append(found.x[0], np.exp(found.x[1]) * direction)
+        found = scipy.optimize.root(missed, plugged * unit, tol=1e-12)
+        return found.x / unit if np.abs(found.fun).max() < 1e-8 else None
+
+    def slopes(self, at: Array, steps: Array, whole: bool) -> Array:
+        """Return the derivative of `sums`; steps (1 + n_chosen,)."""
+        moved = np.diag(steps)
+        with np.errstate(all="ignore"):
+            changes = [self.sums(at + d, whole) - self.sums(at - d, whole) for d in moved]
+        return np.asarray(np.stack(changes, axis=1) / (2.0 * steps))
 
     def middle(self, plugged: Array, found: Array) -> Array:
         """Return the covariance of the score at `plugged`; (1 + n_chosen, 1 + n_chosen)."""
         mean, b, beta = self._family.mean, plugged[1:], found[1:]
         out = np.zeros((1 + len(b), 1 + len(b)))
-        for n, part, across in zip(self._n_rows, self._seen, self._across, strict=True):
+        patterns = self._n_rows, self._moved, self._seen, self._across, self._whole
+        for n, center, part, across, whole in zip(*patterns, strict=True):
             spread = max(float(b @ part @ b), 1e-300)
-            moved = np.sqrt(spread) * _NODES  # b'(x^ - m)
+            moved = np.sqrt(spread) * _NODES  # b'(x^ - m - d)
             along = part @ b / spread
             # Linear predictors of rows with these means, and how far they vary.
             slope = float(b @ across @ beta) / spread
-            eta = found[0] + slope * moved
-            left = float(beta @ self._whole @ beta) - slope**2 * spread
+            eta = found[0] + float(beta @ center) + slope * moved
+            left = float(beta @ whole @ beta) - slope**2 * spread
             each = np.asarray(mean(eta[:, None] + np.sqrt(max(left, 0.0)) * _NODES))
             told = each @ _WEIGHTS
             square = told if self._family.name == "binomial" else told + each**2 @ _WEIGHTS
-            fitted = mean(plugged[0] + moved)
+            fitted = mean(plugged[0] + float(b @ center) + moved)
             error = _WEIGHTS * (square - 2.0 * told * fitted + fitted**2)  # E (y - fitted)^2
-            rest = part - np.outer(along, along) * spread
-            out[0, 0] += n * error.sum()
-            out[0, 1:] += n * (error @ moved) * along
-            out[1:, 1:] += n * (error @ moved**2 * np.outer(along, along) + error.sum() * rest)
-        out[1:, 0] = out[0, 1:]
+            columns = np.column_stack([np.ones(len(moved)), center + np.outer(moved, along)])
+            out += n * columns.T @ (error[:, None] * columns)
+            out[1:, 1:] += n * error.sum() * (part - np.outer(along, along) * spread)
         return out

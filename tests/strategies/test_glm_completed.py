@@ -181,7 +181,8 @@ def test_the_correction_undoes_what_means_do_to_a_large_sample(family):
         seen[np.ix_(rows, m)] = mean[m] + (x[np.ix_(rows, o)] - mean[o]) @ slope
     fit = sm.GLM(y.astype(float), sm.add_constant(seen), family=FAMILIES[family]).fit()
     counts = np.bincount(which).astype(float)
-    unseen = Unseen(family_named(family), mean, covariance, maps, counts)
+    by_chance = np.zeros((len(maps), 4)), maps @ covariance @ maps.swapaxes(1, 2)
+    unseen = Unseen(family_named(family), mean, covariance, maps, counts, *by_chance)
     told, level, errors = unseen.corrected(fit.params[0], fit.params[1:], fit.cov_params())
     off = np.abs(np.append(level, told) - np.append(-1.0, beta))
     assert (off < 4.0 * np.sqrt(np.diag(errors))).all()
@@ -197,6 +198,21 @@ def test_the_correction_undoes_what_means_do_to_a_large_sample(family):
     ]  # fmt: skip
     slope = np.stack([(a - b) / 2e-4 for a, b in around], axis=1)
     np.testing.assert_allclose(np.diag(errors), np.diag(slope @ robust @ slope.T), rtol=0.15)
+
+
+def test_counts_of_rows_that_are_missing_by_anothers_columns():
+    """Such rows have another mean of the columns, and of what is not seen of them."""
+    found, beta = [], np.array([0.5, -0.4, 0.4, 0.3])
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(6000, 4)) @ np.linalg.cholesky(0.4 + 0.6 * np.eye(4)).T
+        labels = pd.Series(rng.poisson(np.exp(0.3 + x @ beta)).astype(float))
+        whole = pd.DataFrame(x, columns=list("abcd"))
+        lacks = rng.random(len(x)) < expit(1.5 * whole["a"] - 0.4)
+        tables = {"p0": whole[["a", "b"]], "p1": whole[["c", "d"]][~lacks]}
+        told = run(tables, labels, "poisson").coefficients
+        found.append((told["estimate"] - np.append(0.3, beta)) / told["std_error"])
+    assert np.abs(np.mean(found, axis=0)).max() < 1.75  # with means of all rows, 2.6
 
 
 def test_blocks_may_be_missing_by_anothers_columns():
@@ -215,7 +231,8 @@ def test_blocks_may_be_missing_by_anothers_columns():
 def test_a_correction_without_a_solution_leaves_coefficients_and_errors_out():
     huge = Unseen(
         family_named("poisson"), np.zeros(2), 1e6 * np.eye(2),
-        np.diag([1.0, 0.0])[None], np.array([100.0]),
+        np.diag([1.0, 0.0])[None], np.array([100.0]), np.zeros((1, 2)),
+        np.diag([1e6, 0.0])[None],
     )  # fmt: skip
     assert huge.corrected(0.0, np.array([3.0, 3.0]), np.eye(3)) is None
 

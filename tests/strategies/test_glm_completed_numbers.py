@@ -77,13 +77,10 @@ def fits(family, strength, missing, shape, n_runs, seed=0):
         found = fit(y, seen)
         note("means", found.params, found.bse)
         kinds, counts = kinds[large], counts[large].astype(float)
-        unseen = Unseen(
-            family_named(family),
-            model.mean,
-            model.covariance,
-            maps_of(model, SLICES, kinds)[0],
-            counts,
-        )
+        maps, _ = maps_of(model, SLICES, kinds)
+        by_chance = np.zeros(maps.shape[:2]), maps @ model.covariance @ maps.swapaxes(1, 2)
+        where = model.mean, model.covariance, maps, counts, *by_chance
+        unseen = Unseen(family_named(family), *where)
         plain = found.params[0], found.params[1:], found.cov_params()
         if (solved := unseen.corrected(*plain)) is not None:
             beta, level, errors = solved
