@@ -28,7 +28,7 @@ from strategies.cox.risk_sets import RiskSets, risk_sets
 from strategies.cox.unseen import Completed
 from strategies.glm.likelihoods import moments_of, usable_rows
 from strategies.glm.party import TOLD_COMPLETING
-from strategies.glm.unseen import copied, maps_of
+from strategies.glm.unseen import copied, maps_of, moments_of_sets
 from strategies.linear import settings as shared
 from strategies.linear.coefficients import coefficient_table
 from strategies.linear.masked_means.evaluate import MaskedMeans
@@ -291,12 +291,8 @@ class _Survival:
         model, inside = self._completing.model, opened.groups.group >= 0
         held, pattern = np.unique(~opened.problem.mask[inside], axis=0, return_inverse=True)
         maps, _ = maps_of(model, list(opened.parties.values()), held)
-        centre = opened.offered.moments.sums[0] / inside.sum()
-        mean, seen = np.zeros((len(held), len(centre))), np.zeros_like(maps)
-        for p, (own, turn) in enumerate(zip(held, maps, strict=True)):
-            there, around = self._completing.lacking.of(own, model.mean, model.covariance)
-            mean[p] = model.mean + turn @ (there - model.mean) - centre
-            seen[p] = turn @ around @ turn.T
+        moved, seen = moments_of_sets(self._completing, maps, held)
+        mean = model.mean + moved - opened.offered.moments.sums[0] / inside.sum()
         unseen = model.covariance - maps @ model.covariance @ maps.transpose(0, 2, 1)
         return Completed(unseen, mean, seen, pattern.reshape(-1))
 

@@ -254,7 +254,8 @@ class UnseenHazards:
         return np.asarray(self._before @ (self._jumps @ levels))
 
     def _steps(self) -> list[float]:
-        size = np.sqrt(np.einsum("pii->i", self._completed.seen + self._completed.unseen))
+        whole = (self._completed.seen + self._completed.unseen).mean(axis=0)
+        size = np.sqrt(np.maximum(np.diag(whole), 0.0))
         return [_STEP / float(one) if one > 0.0 else 0.0 for one in size]
 
 

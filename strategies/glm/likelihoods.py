@@ -11,7 +11,7 @@ from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from strategies.glm.approximation import Approximation
 from strategies.glm.quadratic import Quadratic
-from strategies.glm.unseen import Unseen, maps_of
+from strategies.glm.unseen import Unseen, maps_of, moments_of_sets
 from strategies.linear.families import Family
 from strategies.linear.moments.collect import OpenedMoments
 from strategies.linear.moments.fit import Fit
@@ -248,10 +248,7 @@ def unseen_of(opened: OpenedMoments, completing: LabelledCompletion, family: Fam
     held, n = np.unique(~problem.mask[opened.groups.group >= 0], axis=0, return_counts=True)
     model = completing.model
     maps, _ = maps_of(model, list(opened.parties.values()), held)
-    moved, seen = np.zeros((len(held), len(unit))), np.zeros_like(maps)
-    for p, (own, turn) in enumerate(zip(held, maps, strict=True)):
-        there, around = completing.lacking.of(own, model.mean, model.covariance)
-        moved[p], seen[p] = turn @ (there - model.mean), turn @ around @ turn.T
+    moved, seen = moments_of_sets(completing, maps, held)
     whole, all_rows = held.all(axis=1), opened.offered.moments
     if whole.any() and not all_rows.withheld.any():  # these are what the others are not
         share, sums = n / n.sum(), all_rows.sums[0] / n.sum() - model.mean

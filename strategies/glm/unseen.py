@@ -29,6 +29,7 @@ from strategies.linear.families import Family
 from strategies.linear.moments.collect import OpenedMoments
 from strategies.linear.moments.linear import dependent_columns
 from strategies.normal.equations import Conditioner, JointModel
+from strategies.normal.labelled_server import LabelledCompletion
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
@@ -108,6 +109,22 @@ def maps_of(model: JointModel, slices: Sequence[slice], held: Flags) -> tuple[Ar
                 found[slices[k], slices[h]] = coefficients.T
             rounded[slices[k]] = len(helpers) * part.unit**2 / 12.0
     return maps, rounding
+
+
+def moments_of_sets(
+    completing: LabelledCompletion, maps: Array, held: Flags
+) -> tuple[Array, Array]:
+    """Return d and S of each set of rows: where completed columns lie, about the model's mean.
+
+    Shapes: maps (n_patterns, n_columns, n_columns), held (n_patterns, n_parties): of `maps_of`;
+    returns (n_patterns, n_columns) and (n_patterns, n_columns, n_columns).
+    """
+    model = completing.model
+    moved, seen = np.zeros(maps.shape[:2]), np.zeros_like(maps)
+    for p, (own, turn) in enumerate(zip(held, maps, strict=True)):
+        mean, covariance = completing.lacking.of(own, model.mean, model.covariance)
+        moved[p], seen[p] = turn @ (mean - model.mean), turn @ covariance @ turn.T
+    return moved, seen
 
 
 def copied(opened: OpenedMoments, model: JointModel) -> Flags:
