@@ -196,13 +196,26 @@ def test_few_whole_numbers_are_classes():
         ({"folds": 400}, DataError, "400 folds need as many"),
         ({"grid": {"corners": [1]}}, ConfigError, r"'corners' \(did you mean 'corner'\?\)"),
         ({"grid": {"l2": []}}, ConfigError, "a list of values of 'l2'"),
-        ({"score_by": "auk", "folds": 2}, ConfigError, "no such score; these labels have"),
     ],
 )
 def test_what_cannot_be_done_is_named(data, arguments, error, words):
     tables, _, labels = data
     with pytest.raises(error, match=words):
         cross_validate(VerticalSVM(loss="squared"), tables, labels, **arguments)
+
+
+def test_an_unknown_score_is_refused_after_the_first_run(data, monkeypatch):
+    tables, _, labels = data
+    runs = []
+
+    def counting(*arguments, **options):
+        runs.append(arguments)
+        return simulate(*arguments, **options)
+
+    monkeypatch.setattr("flwr_vertical.validation.cross_validation.simulate", counting)
+    with pytest.raises(ConfigError, match="no such score; these labels have"):
+        cross_validate(VerticalSVM(loss="squared"), tables, labels, score_by="auk", progress=False)
+    assert len(runs) == 1
 
 
 def test_a_strategy_that_predicts_nothing_is_named(data):

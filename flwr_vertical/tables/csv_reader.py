@@ -268,8 +268,8 @@ def require_columns(wanted: Iterable[str], there: Iterable[Any], where: object) 
     names = list(there)
     if lacking := [name for name in wanted if name not in names]:
         raise DataError(
-            f"{where} has no columns {', '.join(map(repr, lacking))}; there are "
-            f"{', '.join(map(str, names))}"
+            f"{where} has no column{'s' * (len(lacking) > 1)} {', '.join(map(repr, lacking))}; "
+            f"there are {', '.join(map(str, names))}"
         )
 
 

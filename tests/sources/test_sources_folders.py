@@ -50,7 +50,7 @@ def test_only_columns_that_are_needed_are_read(tmp_path, frame):
     folder = in_parts(tmp_path, frame, "1.parquet", "2.parquet")
     table = read_source(folder, id_column="firm", columns=["flag", "x"])  # no warning of dates
     assert table.columns == ["flag", "x"]
-    with pytest.raises(DataError, match="has no columns 'y'"):
+    with pytest.raises(DataError, match="has no column 'y'"):
         read_source(folder, id_column="firm", columns=["y"])
 
 
