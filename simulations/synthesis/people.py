@@ -26,6 +26,7 @@ from strategies.copula import EVCDS, VCDS
 from strategies.marginals import AIM, MST
 
 REAL, CENTRAL = "real rows", ", central (dpmm)"
+SMALL = ", central (dpmm, 1 MB)"  # the model of AIM is of this size at most
 STRATEGIES = {"mst": MST, "aim": AIM, "vcds": VCDS, "evcds": EVCDS}
 COMPLETE, ALL_LACK = "complete", "MAR, all"
 MECHANISMS = "MCAR", "MAR", ALL_LACK
@@ -40,6 +41,7 @@ def people_jobs(part: dict[str, Any], data: dict[str, str]) -> list[Job]:
     made = [(method, epsilon) for method in ("mst", "aim") for epsilon in part["epsilons"]]
     trials: list[tuple[str, float, str]] = [(REAL, 0.0, COMPLETE)]
     trials += [(method + CENTRAL, epsilon, COMPLETE) for method, epsilon in made]
+    trials += [("aim" + SMALL, epsilon, COMPLETE) for epsilon in part["epsilons"]]
     trials += [(*one, missing) for one in made for missing in (COMPLETE, *MECHANISMS)]
     trials += [("vcds", 1.0, COMPLETE)]
     trials += [("evcds", 1.0, missing) for missing in (COMPLETE, *MECHANISMS)]
@@ -58,7 +60,7 @@ def people_jobs(part: dict[str, Any], data: dict[str, str]) -> list[Job]:
 def central_name(settings: dict[str, Any]) -> str:
     """Return the name, without its end, of the file that a central table of a job is in."""
     name = settings["dataset"].lower().replace(" ", "_")
-    method = settings["method"].removesuffix(CENTRAL)
+    method = settings["method"].replace(SMALL, "_1mb").removesuffix(CENTRAL)
     return f"{name}_{method}_{settings['epsilon']:g}_{settings['seed']}"
 
 
@@ -79,7 +81,7 @@ def grade(job: Job, data: dict[str, pd.DataFrame]) -> Metrics:
     real, test = table.iloc[: settings["rows"]], table.iloc[settings["rows"] :]
     real, test = real.reset_index(drop=True), test.reset_index(drop=True)
     made, rounds = real, 0.0
-    if settings["method"].endswith(CENTRAL):
+    if settings["method"].endswith((CENTRAL, SMALL)):
         made = data[central_name(settings)]
     elif settings["method"] != REAL:
         made, rounds = _synthesise(settings, real)
@@ -211,12 +213,13 @@ def people_table(frame: pd.DataFrame, targets: dict[str, float]) -> pd.DataFrame
     for key, own in by_key.items():
         dataset, epsilon, method, missing = key
         cells: dict[str, Any] = {name: f"{own[name]:.3f}" for name in _MEASURES}
-        central = (dataset, epsilon, method + CENTRAL, COMPLETE)
+        central = [(dataset, epsilon, method + of, COMPLETE) for of in (CENTRAL, SMALL)]
+        others = [by_key[of] for of in central if of in by_key]
         if method in ("mst", "aim") and missing == COMPLETE:
             cells["KS"] = verdict(own["KS"] <= targets["distance"], cells["KS"])
-            if central in by_key:
-                other = by_key[central]
-                auc, tv = other["AUC"] - targets["auc"], other["TV"] * targets["variation"]
+            if others:
+                auc = max(other["AUC"] for other in others) - targets["auc"]
+                tv = min(other["TV"] for other in others) * targets["variation"]
                 cells["AUC"] = at_least(own["AUC"], auc)
                 cells["TV"] = at_most(own["TV"], tv)
         elif method in ("mst", "aim") and missing != ALL_LACK:

@@ -64,7 +64,7 @@ class SynthesisStudy(Study):
         of = job.settings
         if job.part != "people":
             return True
-        if of["method"].endswith(people.CENTRAL):
+        if of["method"].endswith((people.CENTRAL, people.SMALL)):
             return people.central_name(of) in self.shared and len(self.shared[of["dataset"]]) > 0
         return len(self.shared[of["dataset"]]) > 0
 
