@@ -7,9 +7,9 @@ dpmm needs older packages than this project, so this runs in an environment of i
         --method mst --epsilon 1 --seed 0 --rows 8000 --drop education
 
 The name of the result is the data set's, method (``aim_1mb`` with ``--megabytes 1``), epsilon and
-seed. ``mst`` takes a minute of a core; ``aim`` half an hour at epsilon 1 and a day or more at 10,
+seed. ``mst`` takes a minute of a core; ``aim`` half an hour at epsilon 1 and many hours at 10,
 where its model grows: dpmm sets no limit unless told one. With ``--megabytes 1``, which its authors
-name for quick runs, it takes about an hour; models of this project's ``aim`` are of 0.8 at most.
+name for quick runs, it takes half an hour; models of this project's ``aim`` are of 0.8 at most.
 Where its private search for the range of a column fails, as on Bank, ``--ranges`` tells it the
 observed ones; German Credit's tables were made with them, too.
 """
