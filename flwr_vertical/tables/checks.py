@@ -16,7 +16,7 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.tables import level_checks, text_numbers
 from flwr_vertical.tables.cleaning import DROP, MISSING_IN
 from flwr_vertical.tables.conversion import is_text
-from flwr_vertical.tables.dtypes import lost_digits, plain_column
+from flwr_vertical.tables.dtypes import lost_digits, plain_column, present
 from flwr_vertical.tables.findings import Finding, Severity, examples_of
 from flwr_vertical.tables.id_checks import check_id_names, check_ids
 from flwr_vertical.tables.kinds import Kind, are_whole, infer_kinds
@@ -106,7 +106,7 @@ def _check_column(
         yield Finding(code, name, seen, advice, examples_of(observed[:3]), mend, Severity.ERROR)
         return
     plain = single[name]
-    observed = plain.dropna()
+    observed = present(plain)
     yield from _check_missing(name, len(plain) - len(observed), len(plain))
     if types.is_numeric_dtype(plain.dtype) and not types.is_bool_dtype(plain.dtype):
         yield from _check_numbers(name, observed.to_numpy(dtype=float), stated)

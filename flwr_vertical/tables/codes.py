@@ -9,6 +9,7 @@ import pandas as pd
 from flwr_vertical.arrays import Array, Integers
 from flwr_vertical.errors import DataError
 from flwr_vertical.log import logger
+from flwr_vertical.tables.dtypes import present
 from flwr_vertical.tables.kinds import Kind, is_numeric
 from flwr_vertical.tables.table import Table
 
@@ -22,7 +23,7 @@ def fit_levels(tables: Sequence[Table]) -> Levels:
         if is_numeric(kind):
             continue
         columns = [table.frame[name] for table in tables]
-        values = {value for column in columns for value in column.dropna().unique()}
+        values = {value for column in columns for value in present(column).unique()}
         dtype = columns[0].dtype
         if isinstance(dtype, pd.CategoricalDtype) and dtype.ordered:
             levels[name] = [value for value in dtype.categories if value in values]

@@ -17,6 +17,7 @@ from pandas.api import types
 from flwr_vertical.arrays import AnyArray, Array
 from flwr_vertical.tables import text_dates, text_numbers
 from flwr_vertical.tables.csv_format import CsvFormat
+from flwr_vertical.tables.dtypes import present
 from flwr_vertical.tables.findings import Finding, Severity, examples_of
 from flwr_vertical.tables.text_numbers import NumberForm
 
@@ -109,7 +110,7 @@ def _may_be_thousands(column: "pd.Series[Any]") -> bool:
     """Return whether all cells may be written as 1.234: below 1000 with three decimals at most."""
     if column.dtype.kind != "f":
         return False
-    values = np.abs(column.dropna().to_numpy(dtype=float))
+    values = np.abs(present(column).to_numpy(dtype=float))
     values = values[np.isfinite(values)]
     thousand = values * 1000.0
     near = np.abs(thousand - np.rint(thousand)) <= 1e-6 * np.maximum(thousand, 1.0)

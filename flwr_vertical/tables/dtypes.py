@@ -48,11 +48,16 @@ def whole_with_gaps(column: "pd.Series[Any]") -> "pd.Series[Any] | None":
     return column.astype("UInt64" if types.is_unsigned_integer_dtype(column.dtype) else "Int64")
 
 
+def present(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Return the cells that are not missing, numbered from 0: with their index, IDs are copied."""
+    return column.reset_index(drop=True).dropna()
+
+
 def lost_digits(column: "pd.Series[Any]") -> tuple[int, int] | None:
     """Return how many whole numbers a column has, and how many as floats, if these are fewer."""
-    whole = column.dropna()
-    if not types.is_integer_dtype(whole.dtype) or whole.empty:
+    if not types.is_integer_dtype(column.dtype) or not column.notna().any():
         return None
+    whole = present(column)
     if max(int(whole.max()), -int(whole.min())) <= EXACT:
         return None
     n, n_taken = whole.nunique(), whole.astype("float64").nunique()

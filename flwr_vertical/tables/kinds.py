@@ -14,6 +14,7 @@ from pandas.api import types
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.tables.dtypes import present
 
 _FIRST = 100  # numbers that are looked at before all others
 
@@ -109,7 +110,7 @@ def _infer(column: "pd.Series[Any]", where: str) -> Kind:
         return Kind.BINARY
     if family == "date":
         return Kind.DATE
-    observed = column.reset_index(drop=True).dropna()  # with its index, IDs are copied
+    observed = present(column)
     if family == "number":
         whole = _all_whole(observed)
         if whole and observed.nunique() == 2:
@@ -169,7 +170,7 @@ def _checked(column: "pd.Series[Any]", stated: Kind | str, where: str) -> Kind:
         valid = ", ".join(Kind)
         raise ConfigError(f"{where} has the unknown kind {stated!r}; valid are {valid}") from None
     family = _family(column, where)
-    observed = column.dropna()
+    observed = present(column)
     if (kind is Kind.DATE) != (family == "date"):
         raise ConfigError(
             f"{where} is stated to be {kind} but holds "

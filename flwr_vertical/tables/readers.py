@@ -24,6 +24,7 @@ from flwr_vertical.tables.codes import level_text
 from flwr_vertical.tables.conversion import with_days
 from flwr_vertical.tables.csv_format import CsvFormat
 from flwr_vertical.tables.csv_reader import check_header, id_columns, read_csv, require_columns
+from flwr_vertical.tables.dtypes import present
 from flwr_vertical.tables.findings import DataWarning, Finding, lines_of, warnings_in
 from flwr_vertical.tables.kinds import Kind
 from flwr_vertical.tables.on_disk import BATCH_ROWS, frame_of
@@ -205,7 +206,7 @@ def label_numbers(
         If labels are text and no class is stated, or a stated one is none of two.
     """
     check_series(labels, who)
-    observed = labels.dropna()
+    observed = present(labels)
     if pd.api.types.is_bool_dtype(observed.dtype) or not pd.api.types.is_numeric_dtype(observed):
         numbers = None if positive_label else _as_numbers(observed)
         texts = observed.astype(str)

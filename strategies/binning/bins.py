@@ -15,6 +15,7 @@ import pandas as pd
 from flwr_vertical.arrays import AnyArray, Array, Indices
 from flwr_vertical.products.row_groups import levels_are_safe
 from flwr_vertical.tables import Kind, Table, is_numeric
+from flwr_vertical.tables.dtypes import present
 from strategies.linear.design import OTHER, encode_levels
 from strategies.trees.binning import Bins, Codes, between, cut, fit_bins, grouped, limit_texts
 
@@ -117,7 +118,7 @@ def fit_column_bins(
 def _cell_edges(table: Table, name: str, least: int) -> Array:
     if not is_numeric(table.kinds[name]):
         return np.zeros(0)
-    values = table.frame[name].dropna().to_numpy(np.float64)
+    values = present(table.frame[name]).to_numpy(np.float64)
     return cut(values, max(min(len(values) // least, _MOST_CELLS), 1), least)
 
 

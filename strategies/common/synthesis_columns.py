@@ -26,6 +26,7 @@ from flwr_vertical.log import logger
 from flwr_vertical.node.kept import kept
 from flwr_vertical.tables import Kind, Table, is_numeric, text_dates
 from flwr_vertical.tables.codes import Levels, fit_levels, from_codes
+from flwr_vertical.tables.dtypes import present
 
 _STEPS = (1.0, 1 / 1440, 1 / 86400)  # a day, a minute, a second
 _NEAR = 1e-6  # of a step: days have some ten digits after the point
@@ -68,7 +69,7 @@ def read_dates(column: "pd.Series[Any]", kind: Kind, most_levels: int) -> DateFo
         return DateForm(column.dtype, "", _step(days_of(column)))
     if kind is not Kind.CATEGORICAL or isinstance(column.dtype, pd.CategoricalDtype):
         return None
-    distinct = column.dropna().unique()
+    distinct = present(column).unique()
     if len(distinct) <= most_levels or not all(isinstance(value, str) for value in distinct):
         return None
     texts = pd.Series(distinct, dtype=object)
@@ -155,7 +156,7 @@ def read_columns(table: Table, resolution: Mapping[str, float], who: str) -> Col
                 known = days.dropna().to_numpy(dtype=np.float64)
                 steps[name] = _checked_step(known, resolution[name], name, who)
             continue
-        column = table.frame[name].dropna()
+        column = present(table.frame[name])
         if not is_numeric(kind):
             _check_levels(column, name, who)
             continue
@@ -203,7 +204,7 @@ def beyond(columns: Columns, bounds: Mapping[str, tuple[float, float]], who: str
     shares: dict[str, float] = {}
     for name, kind in columns.table.kinds.items():
         if is_numeric(kind) and name not in bounds:
-            values = columns.table.frame[name].dropna().to_numpy(dtype=np.float64)
+            values = present(columns.table.frame[name]).to_numpy(dtype=np.float64)
             shares[name] = float(np.mean(np.abs(values) > LIMIT)) if len(values) else 0.0
     if some := [name for name, share in shares.items() if share > 0]:
         logger.warning(

@@ -21,6 +21,7 @@ from flwr_vertical.arrays import AnyArray, Array, Bytes, Flags, Integers, Ring
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import fit_levels, level_numbers
+from flwr_vertical.tables.dtypes import present
 
 Codes = Bytes
 _Ring = npt.NDArray[np.unsignedinteger]
@@ -220,7 +221,7 @@ def fit_bins(table: Table, most: int, least: int = 1) -> Bins:
     other: list[int] = []
     nominal: list[bool] = []
     for name, kind in table.kinds.items():
-        column = table.frame[name].dropna()
+        column = present(table.frame[name])
         if is_numeric(kind):
             edges.append(cut(column.to_numpy(dtype=np.float64), most, least))
             levels.append([])

@@ -32,6 +32,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.arrays import Array
+from flwr_vertical.tables.dtypes import present
 from strategies.trees.binning import Bins, SlotLayout, limit_texts
 from strategies.trees.model import TreesModel
 
@@ -174,7 +175,7 @@ def dependence_table(bins: Bins, frame: pd.DataFrame, curves: Array) -> pd.DataF
         if levels := bins.levels[j]:
             texts = [str(level) for level in levels] + ["other"] * (bins.other[j] >= 0)
         else:
-            limits = limit_texts(bins.edges[j], frame[name].dropna().to_numpy(np.float64))
+            limits = limit_texts(bins.edges[j], present(frame[name]).to_numpy(np.float64))
             texts = [f"to {limit}" for limit in limits]
             texts.append(f"above {limits[-1]}" if limits else "all")
         order = bins.ranks.get(j, range(len(texts)))

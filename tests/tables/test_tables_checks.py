@@ -1,5 +1,7 @@
 """Checks of a table in memory, and of the sample IDs of several."""
 
+import tracemalloc
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,9 @@ from flwr_vertical.errors import DataError
 from flwr_vertical.tables import DataWarning, Finding, Severity, Table, check_table
 from flwr_vertical.tables.findings import lines_of
 from flwr_vertical.tables.id_checks import check_ids, check_overlap_of, overlap_of
+from flwr_vertical.tables.readers import label_numbers
 from strategies.baselines import Mean
+from strategies.trees.binning import fit_bins
 
 N = 40
 RNG = np.random.default_rng(0)
@@ -90,6 +94,25 @@ def test_whole_numbers_beyond_16_digits_are_named_and_not_called_constant(start,
     assert not [
         one for one in check_table(frame_of(x=np.arange(N) * 2**54)) if one.code == "digits"
     ]
+
+
+def test_what_looks_at_values_leaves_no_copy_of_ids_in_memory():
+    """A column's cells taken with their index make pandas keep 95 bytes of each ID."""
+    n_rows = 20_000
+    frame = pd.DataFrame(
+        np.random.default_rng(0).normal(size=(n_rows, 2)),
+        pd.Index([f"id{i:09}" for i in range(n_rows)]),
+        ["a", "b"],
+    )
+    check_table(frame.head(100))  # What is loaded once
+    tracemalloc.start()
+    check_table(frame)
+    table = Table.of(frame)
+    label_numbers(table.frame["a"], "", "labels")
+    fit_bins(table, 16)
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert kept < 30 * n_rows
 
 
 def test_sentinels_are_far_from_the_other_values():
