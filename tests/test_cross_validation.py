@@ -204,7 +204,7 @@ def test_what_cannot_be_done_is_named(data, arguments, error, words):
         cross_validate(VerticalSVM(loss="squared"), tables, labels, **arguments)
 
 
-def test_an_unknown_score_is_refused_after_the_first_run(data, monkeypatch):
+def test_an_unknown_score_is_refused_after_the_first_candidate(data, monkeypatch):
     tables, _, labels = data
     runs = []
 
@@ -214,8 +214,10 @@ def test_an_unknown_score_is_refused_after_the_first_run(data, monkeypatch):
 
     monkeypatch.setattr("flwr_vertical.validation.cross_validation.simulate", counting)
     with pytest.raises(ConfigError, match="no such score; these labels have"):
-        cross_validate(VerticalSVM(loss="squared"), tables, labels, score_by="auk", progress=False)
-    assert len(runs) == 1
+        cross_validate(
+            VerticalSVM(loss="squared"), tables, labels, 2, score_by="auk", grid={"l2": [1.0, 2.0]}
+        )
+    assert len(runs) == 2
 
 
 def test_a_strategy_that_predicts_nothing_is_named(data):

@@ -246,9 +246,13 @@ def cross_validate(
                 train = labels.where(~labels.index.isin(known[fold_of == fold]))
                 result = _run(candidate, parties, train, seed, options, name)
                 tables.append(_scored(result, labels, fold_of, fold, name))
-                _check_score(score_by, [of for of in tables[-1][0] if of not in COSTS])
                 bar.step(name)
             found.append(_together(candidate, tables))
+            scores = list(found[0].scores.index)
+            if score_by is not None and score_by not in scores:
+                raise ConfigError(
+                    f"score_by={score_by!r}: no such score; these labels have {scores}"
+                )
             if alike and not stratify:
                 found[-1].notes.append(_NOT_STRATIFIED)
     chosen = score_by or next(name for name in FIRST if name in found[0].folds)
@@ -266,12 +270,6 @@ def _candidates(strategy: Strategy, grid: Grid | None) -> list[Strategy]:
             )
     made = itertools.product(*grid.values())
     return [strategy.clone().set_params(**dict(zip(grid, own, strict=True))) for own in made]
-
-
-def _check_score(score_by: str | None, scores: list[str]) -> None:
-    """Refuse a score that labels do not have, after the first run and not after all of them."""
-    if score_by is not None and score_by not in scores:
-        raise ConfigError(f"score_by={score_by!r}: no such score; these labels have {scores}")
 
 
 def _run(
