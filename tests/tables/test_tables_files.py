@@ -197,7 +197,7 @@ def test_labels(tmp_path):
     assert read_labels(path, id_column="id", column="t").to_dict() == {7: "a", 8: "b"}
     with pytest.raises(DataError, match=r"2 columns besides the sample ID.*y, t"):
         read_labels(path, id_column="id")
-    with pytest.raises(DataError, match="no columns 'q'; there are y, t"):
+    with pytest.raises(DataError, match="no column 'q'; there are y, t"):
         read_labels(path, id_column="id", column="q")
     path.write_text("id,y\n1,\n2,\n")
     with pytest.raises(DataError, match="observed value: y") as caught:
