@@ -144,6 +144,31 @@ def chosen_pairs(
     return chosen
 
 
+def smoothed(table: Counted, ends: Sequence[Counted]) -> Counted:
+    """Draw to nothing what a table tells beyond its columns, as far as noise explains it.
+
+    Each group of terms of a cosine transform is drawn alone, as James and Stein (1961, "Estimation
+    with quadratic loss") have it: most dependence is in the first ones, most noise in the others.
+
+    Shapes: ends: of both columns, their distributions, (size,).
+    """
+    outer = np.outer(*(column.shares for column in ends))
+    terms = scipy.fft.dctn(table.shares - outer, norm="ortho")
+    first = np.maximum(*np.indices(terms.shape))
+    groups = np.digitize(first, _SMOOTH, right=True)
+    terms[0], terms[:, 0] = 0.0, 0.0  # sums of rows and columns
+    groups[0], groups[:, 0] = -1, -1
+    for group in range(len(_SMOOTH) + 1):
+        inside = groups == group
+        terms[inside] *= _clear(terms[inside], max(inside.sum() - 2, 0) * table.sigma**2)
+    return Counted(outer + scipy.fft.idctn(terms, norm="ortho"), table.sigma)
+
+
+def _clear(values: Array, noise: float) -> float:
+    """Return which share of the sum of squares of values noise of such a sum does not explain."""
+    return max(0.0, 1.0 - noise / max(float(np.square(values).sum()), 1e-300))
+
+
 def _surprise(table: Counted, fitted: Array, n_rows: int) -> float:
     """Return minus the log of the chance that a table is so far off by noise alone.
 
@@ -230,8 +255,7 @@ def _over_all(
     weight = np.maximum(whole.shares, _LEAST) / np.maximum(over.shares, _LEAST)
     change = (np.clip(weight, 1 / _MOST_WEIGHT, _MOST_WEIGHT) - 1.0) @ by_v
     noise = float(np.square(weight - 1.0).sum()) * table.sigma**2 * len(change)
-    kept = max(0.0, 1.0 - noise / max(float(np.square(change).sum()), 1e-300))
-    return _positive(held.shares + kept * change)
+    return _positive(held.shares + _clear(change, noise) * change)
 
 
 def _fitted_to(table: Counted, ends: Sequence[Array | None]) -> Counted:
@@ -246,8 +270,7 @@ def _fitted_to(table: Counted, ends: Sequence[Array | None]) -> Counted:
             if goal is None:  # of a party that lacks rows, too
                 continue
             told = _sums(table, axis)
-            gap = float(np.square(goal - told.shares).sum())
-            kept = max(0.0, 1.0 - len(goal) * told.sigma**2 / max(gap, 1e-300))
+            kept = _clear(goal - told.shares, len(goal) * told.sigma**2)
             sums = (positive * np.outer(*factors)).sum(axis=1 - axis) / factors[axis]
             # A row that is no more than noise tells nothing of its factor.
             sure = sums > _CLEAR * told.sigma

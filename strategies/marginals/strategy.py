@@ -26,7 +26,7 @@ from strategies.common.synthesis_columns import read_resolution, read_stated
 from strategies.marginals.budget import UNIT, Budget
 from strategies.marginals.graphical import Clique, Counted, GraphicalModel, average
 from strategies.marginals.party import MarginalsParty
-from strategies.marginals.selection import Opened, chosen_pairs, corrected, one_way
+from strategies.marginals.selection import Opened, chosen_pairs, corrected, one_way, smoothed
 from strategies.marginals.tables import PairTables
 
 ALL = "rows, over all parties"
@@ -158,7 +158,7 @@ class _Marginals(Strategy):
         )
         columns = one_way(opened, better)
         cliques: dict[Clique, Counted] = {(v,): table for v, table in columns.items()}
-        cliques |= {pair: better[pair] for pair in chosen}
+        cliques |= {pair: smoothed(better[pair], [columns[v] for v in pair]) for pair in chosen}
         model = GraphicalModel(opened.sizes, chosen).fit(cliques)
         codes = model.sample(self.rows or alignment.n_samples, rng)
         ends = np.cumsum([0, *n_columns])

@@ -18,7 +18,7 @@ from strategies.marginals import AIM, MST, MarginalsParty, domain, party, strate
 from strategies.marginals.budget import UNIT, Budget, n_bins
 from strategies.marginals.domain import bins_of, levels_of
 from strategies.marginals.graphical import Counted, GraphicalModel, JunctionTree
-from strategies.marginals.selection import Opened, chosen_pairs, corrected, one_way
+from strategies.marginals.selection import Opened, chosen_pairs, corrected, one_way, smoothed
 from tests.kit.deviations import asked_for
 
 SIZES = (3, 4, 2, 3, 2)
@@ -343,6 +343,25 @@ def test_aim_chooses_what_depends_and_mst_a_forest():
     assert len(more) > 4
     independent = {p: Counted(np.outer(columns[p[0]][0], columns[p[1]][0]), 1e-3) for p in pairs}
     assert chosen_pairs(opened, independent, singles, adaptive=True) == []
+
+
+def test_noise_of_tables_is_smoothed_as_far_as_it_explains_them():
+    rng, at = np.random.default_rng(0), np.linspace(-1.5, 1.5, 8)
+    smooth = np.exp(-((at[:, None] - at) ** 2))
+    rough = np.kron(rng.permuted(np.eye(4), axis=1), np.ones((2, 2))) + 0.2
+    flat = np.outer(np.arange(1.0, 9), np.arange(2.0, 6))
+    for table, less in [(smooth, 0.5), (rough, 0.75), (flat, 0.25)]:
+        table /= table.sum()
+        ends = [Counted(table.sum(axis=axis), 0.0) for axis in (1, 0)]
+        np.testing.assert_allclose(smoothed(Counted(table, 0.0), ends).shares, table, atol=1e-12)
+        errors = np.zeros(2)
+        for _ in range(100):
+            told = Counted(table + rng.normal(0.0, 0.01, table.shape), 0.01)
+            found = smoothed(told, ends)
+            for axis, end in enumerate(ends):
+                np.testing.assert_allclose(found.shares.sum(axis=1 - axis), end.shares, atol=1e-12)
+            errors += [np.square(t.shares - table).sum() for t in (told, found)]
+        assert errors[1] < less * errors[0]
 
 
 def test_little_noise_does_not_favour_tables_of_few_levels():
