@@ -154,17 +154,16 @@ def smoothed(table: Counted, ends: Sequence[Counted]) -> Counted:
     """
     outer = np.outer(*(column.shares for column in ends))
     terms = scipy.fft.dctn(table.shares - outer, norm="ortho")
-    first = np.maximum(*np.indices(terms.shape))
-    groups = np.digitize(first, _SMOOTH, right=True)
     terms[0], terms[:, 0] = 0.0, 0.0  # sums of rows and columns
-    groups[0], groups[:, 0] = -1, -1
+    inner = terms[1:, 1:]
+    groups = np.digitize(np.maximum(*np.indices(inner.shape)) + 1, _SMOOTH, right=True)
     for group in range(len(_SMOOTH) + 1):
         inside = groups == group
-        terms[inside] *= _clear(terms[inside], max(inside.sum() - 2, 0) * table.sigma**2)
+        inner[inside] *= _unexplained(inner[inside], max(inside.sum() - 2, 0) * table.sigma**2)
     return Counted(outer + scipy.fft.idctn(terms, norm="ortho"), table.sigma)
 
 
-def _clear(values: Array, noise: float) -> float:
+def _unexplained(values: Array, noise: float) -> float:
     """Return which share of the sum of squares of values noise of such a sum does not explain."""
     return max(0.0, 1.0 - noise / max(float(np.square(values).sum()), 1e-300))
 
@@ -255,7 +254,7 @@ def _over_all(
     weight = np.maximum(whole.shares, _LEAST) / np.maximum(over.shares, _LEAST)
     change = (np.clip(weight, 1 / _MOST_WEIGHT, _MOST_WEIGHT) - 1.0) @ by_v
     noise = float(np.square(weight - 1.0).sum()) * table.sigma**2 * len(change)
-    return _positive(held.shares + _clear(change, noise) * change)
+    return _positive(held.shares + _unexplained(change, noise) * change)
 
 
 def _fitted_to(table: Counted, ends: Sequence[Array | None]) -> Counted:
@@ -270,7 +269,7 @@ def _fitted_to(table: Counted, ends: Sequence[Array | None]) -> Counted:
             if goal is None:  # of a party that lacks rows, too
                 continue
             told = _sums(table, axis)
-            kept = _clear(goal - told.shares, len(goal) * told.sigma**2)
+            kept = _unexplained(goal - told.shares, len(goal) * told.sigma**2)
             sums = (positive * np.outer(*factors)).sum(axis=1 - axis) / factors[axis]
             # A row that is no more than noise tells nothing of its factor.
             sure = sums > _CLEAR * told.sigma
